@@ -83,7 +83,7 @@ def test_validate_says_what_would_run(tiny: Path) -> None:
         "devices  2: 2 × pi (R 0.25, batch 16)",
         "model    vit-nano: 2 blocks of width 64, about 0.10 M parameters",
         "data     digits, 120 training samples",
-        "ends     after 2 rounds or 40 client updates",
+        "ends     after 2 rounds or after 40 client updates",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.inbox import Answered
 from cos2p.fleet.server.served_run import Evaluator
 from cos2p.fleet.server.transfers import Transfers
-from cos2p.fleet.spool import Notice, digest_of
+from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import CHUNK_BYTES
 from cos2p.messages import Task, Update
 from cos2p.methods import run_task
@@ -124,7 +125,7 @@ class Bench:
         data = b""
         while len(data) < notice.size:
             data += self.transfers.fetch(client, notice.task, len(data))
-        assert digest_of(data) == notice.digest
+        assert hashlib.sha256(data).hexdigest() == notice.digest
         return Task.from_bytes(data)
 
     def train(self, client: str) -> Update:
@@ -133,7 +134,7 @@ class Bench:
         return update
 
     def push(self, client: str, task: str, data: bytes) -> Notice:
-        notice = Notice(task, len(data), digest_of(data))
+        notice = Notice(task, len(data), hashlib.sha256(data).hexdigest())
         for offset in range(0, len(data), CHUNK_BYTES):
             self.transfers.push(client, notice, offset, memoryview(data[offset : offset + CHUNK_BYTES]))
         return notice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.server.transfers import Transfers
-from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, digest_of, digest_of_file
+from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES, HEAD_BYTES, LEAST_CHUNK, MESSAGE_BYTES, BadFrame, ChunkSize, pack, unpack
 
 
@@ -39,6 +40,10 @@ def test_a_frame_cut_off_in_its_head_is_refused(head: dict[str, str], body: byte
     cut = data.draw(st.integers(0, 3 + int.from_bytes(frame[:4], "big")))
     with pytest.raises(BadFrame):
         unpack(frame[:cut])
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def test_heads_that_claim_more_than_there_may_be_are_refused_unread() -> None:

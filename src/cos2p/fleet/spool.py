@@ -20,10 +20,6 @@ from cos2p.fleet.wire import CHUNK_BYTES
 from cos2p.older_python import sha256_of
 
 
-def digest_of(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def digest_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return sha256_of(file)

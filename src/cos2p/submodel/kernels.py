@@ -37,8 +37,6 @@ class _Differences:
     now: ref[Tensor]
     then: ref[Tensor]
     sums: Tensor
-    known: Tensor | None
-    """Which entries were worked out; None: all."""
 
 
 class Scratch:
@@ -72,34 +70,20 @@ class Scratch:
         """
         found = self._differences.get(_versions(now, then))
         if found is None or found.now() is not now or found.then() is not then:
-            passes = native.in_use()
-            if index is not None and dim == 0 and passes is not None and passes.sums_of(now, then):
-                sums, known = torch.empty(len(now)), torch.zeros(len(now), dtype=torch.bool)
-                found = self._remember(now, then, sums, known)
-            else:
-                found = self._remember(now, then, absolute_differences(now, then, dim, self), None)
-        if found.known is not None:
-            wanted = torch.arange(len(now)) if index is None else index
-            missing = wanted[~found.known[wanted]]
-            if len(missing):
-                found.sums[missing] = _row_differences(now, then, missing, self)
-                found.known[missing] = True
+            found = self.remember(now, then, absolute_differences(now, then, dim, self))
         return found.sums if index is None else found.sums.index_select(0, index)
 
-    def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
+    def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> _Differences:
         """Note the sums that `differences` would find for all entries."""
-        self._remember(now, then, sums, None)
+        found = self._differences[_versions(now, then)] = _Differences(ref(now), ref(then), sums)
+        return found
 
     def put_away(self, moved: Mapping[int, Tensor]) -> None:
         """Tensors, by their identity, that were compared with and lie elsewhere from now on."""
         for found in list(self._differences.values()):
             now, then = found.now(), found.then()
             if now is not None and then is not None and id(then) in moved:
-                self._remember(now, moved[id(then)], found.sums, found.known)
-
-    def _remember(self, now: Tensor, then: Tensor, sums: Tensor, known: Tensor | None) -> _Differences:
-        found = self._differences[_versions(now, then)] = _Differences(ref(now), ref(then), sums, known)
-        return found
+                self.remember(now, moved[id(then)], found.sums)
 
     def forget(self) -> None:
         """The model has moved on."""
@@ -138,12 +122,6 @@ def _native_sums(a: Tensor, b: Tensor | None, dim: int | None) -> Tensor | None:
     if own is None:
         return None
     return own.column_sums(a, b, piece=_rows_of_piece(a, 1)) if dim else own.row_sums(a, b)
-
-
-def _row_differences(now: Tensor, then: Tensor, index: Tensor, scratch: Scratch) -> Tensor:
-    own = native.in_use()
-    found = own.row_sums(now, then, index) if own else None
-    return absolute_differences(now[index], then[index], 0, scratch) if found is None else found
 
 
 def square_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:

@@ -79,6 +79,21 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def form_text(method: Mapping[str, Any]) -> str:
+    """The paper's is not worth a word."""
+    form = str(method.get("form", "paper"))
+    return "" if form == "paper" else f"form {form}"
+
+
+def end_text(schedule: Mapping[str, Any]) -> str:
+    """
+    >>> end_text({"rounds": 30, "updates": 1})
+    'after 30 rounds or after 1 client update'
+    """
+    ends = {"rounds": "round", "updates": "client update", "virtual_seconds": "virtual second"}
+    return " or ".join(f"after {count(schedule[key], noun)}" for key, noun in ends.items() if schedule.get(key))
+
+
 def without_training(chance: float | None, majority: float | None) -> str:
     """The baselines of an accuracy, in brackets; empty if nothing is known.
 

@@ -14,7 +14,7 @@ from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
 from cos2p.recipe import Recipe
 from cos2p.runtime.rehearsal import DevicePlan, Rehearsal
-from cos2p.terminal.formatting import count, duration
+from cos2p.terminal.formatting import count, duration, end_text, form_text
 from cos2p.units import format_bytes
 
 _SHOWN = 20
@@ -25,14 +25,15 @@ def plan_text(recipe: Recipe) -> list[str]:
     """Method, devices, model, data and end of the run."""
     devices = sum(group.count for group in recipe.fleet.devices)
     groups = ", ".join(_group(group) for group in recipe.fleet.devices)
-    name = recipe.method["name"]
+    name, form = recipe.method["name"], form_text(recipe.method)
+    words = f", {form}" if form else ""
     return [
-        f"method   {method_class(name).title} ({name}){_form(recipe)}, seed {recipe.seed}",
+        f"method   {method_class(name).title} ({name}){words}, seed {recipe.seed}",
         f"devices  {devices}: {groups}",
         *_speeds(recipe),
         f"model    {_model(recipe)}",
         f"data     {_data(recipe.data)}",
-        f"ends     after {_end(recipe)}",
+        f"ends     {end_text(recipe.schedule.model_dump())}",
     ]
 
 
@@ -47,12 +48,6 @@ def _speeds(recipe: Recipe) -> list[str]:
         f"speed    {', '.join(gpus)}: FLOP/s of the GPU, as of a fleet that joins with --accelerator cuda; "
         "for the processor set flops (cos2p profile --accelerator cpu measures them)"
     ]
-
-
-def _form(recipe: Recipe) -> str:
-    """The paper's is not worth a word."""
-    form = recipe.method.get("form", "paper")
-    return "" if form == "paper" else f", form {form}"
 
 
 def rehearsal_text(found: Rehearsal) -> list[str]:
@@ -136,11 +131,3 @@ def _there(data: DataConfig) -> str:
     except DataError as error:
         return f" (not found: {error})"
     return " (found)"
-
-
-def _end(recipe: Recipe) -> str:
-    schedule = recipe.schedule
-    ends = [count(schedule.rounds, "round")] if schedule.rounds else []
-    ends += [count(schedule.updates, "client update")] if schedule.updates else []
-    ends += [f"{schedule.virtual_seconds:g} virtual seconds"] if schedule.virtual_seconds else []
-    return " or ".join(ends)

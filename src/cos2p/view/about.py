@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cos2p.terminal.following import plans_text
-from cos2p.terminal.formatting import count, over_budget_text, percent, rate_text
+from cos2p.terminal.formatting import count, end_text, form_text, over_budget_text, percent, rate_text
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.figure_parts import BASELINES
 from cos2p.tracking.figures import RunFigures
@@ -20,7 +20,7 @@ def about(recipe: Mapping[str, Any], figures: RunFigures, shape: Mapping[str, An
     started = figures.started
     facts = {
         "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
-        "Method": _joined(", ", _method(recipe.get("method", {}), started), _form(recipe.get("method", {}))),
+        "Method": _joined(", ", _method(recipe.get("method", {}), started), form_text(recipe.get("method", {}))),
         "Data": _data(recipe.get("data", {}), started),
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
@@ -28,7 +28,7 @@ def about(recipe: Mapping[str, Any], figures: RunFigures, shape: Mapping[str, An
         "Devices train": "; ".join(plans_text(started)) if started else "",
         "Memory": over_budget_text(figures.over_budget),
         "Learning rate": rate_text(figures.rated) if figures.rated else "",
-        "Ends": _end(recipe.get("schedule", {})),
+        "Ends": end_text(recipe.get("schedule", {})),
         "To compare accuracies with": _worth(started),
         "Note": "; ".join((started.notes if started else None) or ()),
     }
@@ -41,12 +41,6 @@ def _joined(between: str, *parts: object) -> str:
 
 def _method(table: Mapping[str, Any], started: Started | None) -> str:
     return started.title or started.method if started else str(table.get("name", ""))
-
-
-def _form(table: Mapping[str, Any]) -> str:
-    """The paper's is not worth a word."""
-    form = str(table.get("form", "paper"))
-    return "" if form == "paper" else f"form {form}"
 
 
 def _data(table: Mapping[str, Any], started: Started | None) -> str:
@@ -82,11 +76,6 @@ def _devices(table: Mapping[str, Any], started: Started | None) -> str:
 def _group(group: Mapping[str, Any]) -> str:
     rate = f" (R {group['rate']:.4g})" if isinstance(group.get("rate"), int | float) else ""
     return f"{int(group.get('count', 1)):,} × {group.get('name') or group.get('preset', 'laptop')}{rate}"
-
-
-def _end(table: Mapping[str, Any]) -> str:
-    ends = {"rounds": "round", "updates": "client update", "virtual_seconds": "virtual second"}
-    return _joined(" or ", *(f"after {count(table[key], noun)}" for key, noun in ends.items() if table.get(key)))
 
 
 def _worth(started: Started | None) -> str:
