@@ -120,9 +120,6 @@ class HeadMerge(Merge):
     def products(self, item: Contribution) -> Weights:
         return self.own.products(item)
 
-    def put_away(self, version: Weights, where: Weights) -> None:
-        self.own.put_away(version, where)
-
     def places(self, item: Contribution) -> Mapping[str, Place]:
         return self.own.places(item)
 

@@ -107,9 +107,6 @@ class Merge:
         """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
         raise NotImplementedError
 
-    def put_away(self, version: Weights, where: Weights) -> None:
-        """An older version lies elsewhere from now on: the same values in other tensors, as far as they moved."""
-
     def places(self, item: Contribution) -> Mapping[str, Place]:
         """Where the tensors of an update lie in the model's; of those that are not listed it is not known."""
         slices = window_slices(self.config, item.spec)
@@ -208,9 +205,6 @@ class SegmentMerge(Merge):
             updated[name] = step(total, current[name], inverse, table[name].dim, look)
         self.clear("sum", "weight")
         return updated
-
-    def put_away(self, version: Weights, where: Weights) -> None:
-        self._scratch.put_away({id(old): where[name] for name, old in version.items() if where[name] is not old})
 
     def _moving(self) -> set[str]:
         """Vectors of segments of which some update counts."""

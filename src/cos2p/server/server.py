@@ -283,12 +283,8 @@ class Server:
             updates=decision.updates,
             **aggregator.coverage(),
         )
-        before, old = self.weights, self.versions.current
-        after, undone = aggregator.apply(self.method, before, decision.clients)
-        asked_for = old in self.coordinator.in_flight_versions()
-        self.versions.advance(after, keep=asked_for)
-        if asked_for:
-            aggregator.merge.put_away(before, self.versions[old])
+        after, undone = aggregator.apply(self.method, self.weights, decision.clients)
+        self.versions.advance(after, keep=self.versions.current in self.coordinator.in_flight_versions())
         if self.method.statistics_first or self.method.statistics_last:
             self._renew_rules()
         excluded = [effect for client in self._newly_excluded() for effect in self._exclude(client)]

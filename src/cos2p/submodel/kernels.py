@@ -9,7 +9,7 @@ What `submodel.native` has in C it does in fewer passes, with the same bits; eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import ref
 
@@ -77,13 +77,6 @@ class Scratch:
         """Note the sums that `differences` would find for all entries."""
         found = self._differences[_versions(now, then)] = _Differences(ref(now), ref(then), sums)
         return found
-
-    def put_away(self, moved: Mapping[int, Tensor]) -> None:
-        """Tensors, by their identity, that were compared with and lie elsewhere from now on."""
-        for found in list(self._differences.values()):
-            now, then = found.now(), found.then()
-            if now is not None and then is not None and id(then) in moved:
-                self.remember(now, moved[id(then)], found.sums)
 
     def forget(self) -> None:
         """The model has moved on."""

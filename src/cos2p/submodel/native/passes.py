@@ -88,16 +88,14 @@ class Passes:
             increment_version(total)
         return not refused
 
-    def row_sums(self, a: Tensor, b: Tensor | None = None, index: Tensor | None = None) -> Tensor | None:
-        """Σ|a|, or Σ|a − b|, of every row of a matrix, or of those in the index."""
-        kept = _length(index) if index is not None else a.shape[0] if a.ndim else None
-        if not self.sums_of(a, b) or kept is None:
+    def row_sums(self, a: Tensor, b: Tensor | None = None) -> Tensor | None:
+        """Σ|a|, or Σ|a − b|, of every row of a matrix."""
+        if not self.sums_of(a, b):
             return None
-        sums = torch.empty(kept)
+        sums = torch.empty(a.shape[0])
         refused = self.library.cos2p_row_sums(
-            sums.data_ptr(), a.data_ptr(), None if b is None else b.data_ptr(), *a.shape,
-            None if index is None else index.data_ptr(), kept,
-        )  # fmt: skip
+            sums.data_ptr(), a.data_ptr(), None if b is None else b.data_ptr(), *a.shape, None, a.shape[0]
+        )
         return None if refused else sums
 
     def column_sums(self, a: Tensor, b: Tensor | None = None, *, piece: int) -> Tensor | None:
