@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cos2p.studies.picture import plot
 from cos2p.studies.record import read_record
 from cos2p.studies.tables import Figure, Line, Table
+from tools.frontier_plot import plot
 
 
 def joined(tables: Sequence[Table]) -> Table:

@@ -168,7 +168,7 @@ def test_frontier(fake: type[FakeRunner], tmp_path: Path) -> None:
     ]
     assert "FedAvg (full) is absent at 5.00 MB: its smallest task needs" in " ".join(out.split())
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"frontier.svg", "by_budget.csv", "report.html", "table.md"} <= files
+    assert {"by_budget.csv", "report.html", "table.md"} <= files
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     match = re.search(r'<script type="application/json" id="view">(.*?)</script>', page)
     assert match is not None

@@ -4,7 +4,6 @@ DIR/study.json        everything for programs: rows, cells with their figures, t
 DIR/table.md          the tables for people
 DIR/report.html       the page, with pictures: written at the end, as `cos2p report DIR` does
 DIR/<table>.csv       the same figures, unrounded; runs.csv has one line for each run
-DIR/frontier.svg      of a frontier: accuracy against bytes per device
 DIR/cells/<name>/     one run folder for each cell
 DIR/logs/<name>.log   what a cell's process wrote, if anything
 DIR/failures.json     why cells failed
@@ -67,7 +66,6 @@ def write_report(report: Report, folder: Path) -> None:
         "table.md": to_markdown(report),
         "runs.csv": runs_csv(report),
         **{f"{table.name}.csv": to_csv(table) for table in report.tables},
-        **report.pictures,
     }
     for name, text in files.items():
         write_atomic(folder / name, text.encode())

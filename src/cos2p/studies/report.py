@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 from cos2p.studies.grid import Base, CellOutcome, CellOutcomes, Execute, Grid, Row, RunnableGrid, make_grid
-from cos2p.studies.picture import plot
 from cos2p.studies.tables import MISSING, Line, Table
 from cos2p.studies.tuning import Search, settle
 
@@ -32,13 +31,6 @@ class Report:
     tuning: Mapping[str, Any] | None = None
     axes: Mapping[str, Any] = field(default_factory=dict)
     """Axes of a sweep: name → path and values."""
-
-    @property
-    def pictures(self) -> dict[str, str]:
-        """Files next to the tables: name → SVG."""
-        title = f"{self.title.partition(':')[0]}: server top-1 by bytes per device"
-        by_budget = next((table for table in self.tables if table.name == "by_budget"), None)
-        return {} if by_budget is None else {"frontier.svg": plot(title, by_budget)}
 
     @property
     def done(self) -> int:

@@ -154,7 +154,7 @@ def summary(report: Report, folder: Path) -> RenderableType:
     notes += dict.fromkeys(note for table in report.tables for note in baseline_notes(table.baselines))
     parts += [Text(printable(note), style="dim") for note in notes]
     tables = [f"{table.name}.csv" for table in report.tables]
-    names = ["table.md", "report.html", *report.pictures, "study.json", *tables, "runs.csv"]
+    names = ["table.md", "report.html", "study.json", *tables, "runs.csv"]
     there = [name for name in names if (folder / name).exists()]
     parts.append(Text(f"\nin {shlex.quote(str(folder))}: {', '.join(there)}"))
     return Group(*parts)
