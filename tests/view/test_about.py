@@ -30,6 +30,7 @@ def test_what_a_run_is_of(tmp_path: Path) -> None:
     assert "jetson-agx-orin-64gb (R 0.5625)" in facts["Devices"], "as the recipe has it"
     assert facts["Ends"] == "after 30 rounds"
     assert facts["Method"] == "Co-S²P"
+    assert "Head" not in facts
     assert facts["Model"].startswith("vit-nano · 2 blocks of width 16 · 4 heads and 8 units each")
 
 
@@ -55,6 +56,14 @@ def test_a_form_that_is_not_the_papers_is_named_and_one_round_is_one(tmp_path: P
     (folder / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
     facts = document(folder)
     assert (facts["Method"], facts["Ends"]) == ("Co-S²P, form pretrained", "after 1 round")
+
+
+@pytest.mark.parametrize(("finish", "dips"), [("as-start", True), ("trained", False)])
+def test_a_head_in_closed_form_explains_its_curve(tmp_path: Path, finish: str, dips: bool) -> None:
+    folder = two_rounds().write(tmp_path / "run")
+    changes = ["method.exits.start=discriminant", f"method.exits.finish={finish}"]
+    (folder / "recipe.toml").write_text(recipe_toml(Recipe.load("quickstart", changes)), encoding="utf-8")
+    assert ("dip" in document(folder)["Head"]) is dips
 
 
 def test_the_baselines_come_from_the_log(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def about(recipe: Mapping[str, Any], figures: RunFigures, shape: Mapping[str, An
     facts = {
         "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
         "Method": _joined(", ", _method(recipe.get("method", {}), started), form_text(recipe.get("method", {}))),
+        "Head": _head(recipe.get("method", {})),
         "Data": _data(recipe.get("data", {}), started),
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
@@ -41,6 +42,15 @@ def _joined(between: str, *parts: object) -> str:
 
 def _method(table: Mapping[str, Any], started: Started | None) -> str:
     return started.title or started.method if started else str(table.get("name", ""))
+
+
+def _head(table: Mapping[str, Any]) -> str:
+    heads = table.get("exits", table)
+    start, finish = heads.get("start", "fresh"), heads.get("finish", "trained")
+    if start == "fresh":
+        return ""
+    again = " and after the last round; in between features move ahead of it, and accuracy may dip"
+    return f"in closed form ({start}) before the first{again if finish != 'trained' else ' round'}"
 
 
 def _data(table: Mapping[str, Any], started: Started | None) -> str:

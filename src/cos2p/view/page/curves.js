@@ -120,8 +120,9 @@
       rateBox.hidden = !rates.some(([, y]) => y !== null);
       rate.update({ series: [{ key: "lr", name: "learning rate", color: series(2), points: rates }], x: X[over], y: { low: 0, say: cos2p.format.short } });
       pickWhat.el.hidden = run.evaluations.exits.length < 2;
-      setText(note, exitWords(run.header.best_exit));
-      note.hidden = !run.header.best_exit;
+      const head = (run.about ?? []).find(([name]) => name === "Head")?.[1];
+      setText(note, [exitWords(run.header.best_exit), head && `The head is ${head}.`].filter(Boolean).join(" "));
+      note.hidden = !note.textContent;
       frame.refresh();
     }
     cos2p.color.onTheme(() => { if (run) draw(); });
