@@ -35,7 +35,7 @@ class Panel:
     """So many columns at the left name a row."""
     bars: bool = False
     """From nought; otherwise dots with their intervals."""
-    ours: str = "Co-S²P"
+    ours: str | tuple[str, ...] = "Co-S²P"
     """Rows whose title begins so are the coloured ones where there is one column."""
 
 
@@ -173,6 +173,10 @@ SHOWN: dict[str, tuple[Panel, ...]] = {
             0,
             ("by memory alone", "set by hand", "full fine-tuning"),
         ),
+    ),
+    "finetune": (
+        Panel("Processor seconds of one task", 1, ("seconds",), bars=True, ours=("FedAvg", "FedLoRA", "Co-S²P")),
+        Panel("Its peak memory, MB", 1, ("peak, MB",), bars=True, ours=("FedAvg", "FedLoRA", "Co-S²P")),
     ),
     "comparison": (
         Panel("fashion-mini, server top-1, %", 0, ("server top-1",), _METHODS),
