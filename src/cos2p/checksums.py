@@ -25,7 +25,7 @@ _PIECE = 2**22
 
 
 def crc(*pieces: bytes | memoryview) -> str:
-    """Of these bytes one after the other.
+    """The checksum of these bytes one after the other.
 
     >>> crc(b"12345", b"6789")
     'cbf43926'
@@ -37,7 +37,7 @@ def crc(*pieces: bytes | memoryview) -> str:
 
 
 def of_tensors(meta: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Of tensors with their names, types and shapes, in any order, and of the text that goes with them."""
+    """The checksum of tensors with their names, types and shapes, in any order, and of the text that goes with them."""
     lines = []
     for name, tensor in tensors:
         content = _bytes_of(tensor)

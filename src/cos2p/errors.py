@@ -64,7 +64,7 @@ class Interrupted(RunError):
     exit_code = 130
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows."""
+        """A notebook shows this in place of a traceback."""
         return [str(self)]
 
 

@@ -1,4 +1,4 @@
-"""What Python 3.10 lacks of what is used here, so that no other file asks for the version."""
+"""Stand-ins for things that Python 3.10 lacks, so that no other file asks for the version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """Of all that is left in the file, a piece at a time."""
+    """The digest of all that is left in the file, a piece at a time."""
     digest = hashlib.sha256()
     while piece := file.read(_PIECE):
         digest.update(piece)

@@ -13,7 +13,7 @@ from typing import Any
 
 DEPTH = 12
 DIGITS = 18
-"""Of an integer: it fits in 64 bits."""
+"""The most digits of an integer: it fits in 64 bits."""
 
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]|,')
 

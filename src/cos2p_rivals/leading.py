@@ -24,7 +24,7 @@ class LeadingMethod(WidthMethod):
         return leading_spec(self.context.config, self.budgets[client])
 
     def largest(self) -> SubmodelSpec:
-        """What any device holds: leading submodels lie inside each other."""
+        """The segments that any device holds: leading submodels lie inside each other."""
         budgets = self.budgets.values()
         heads, units = max(b.heads for b in budgets), max(b.units for b in budgets)
         return leading_spec(self.context.config, SubmodelSize(self.context.config.depth, 1.0, heads, units))

@@ -1,4 +1,4 @@
-"""What devices report of the heads and units they held, one number each (PLATON, PruneFL): both ends of it.
+"""Reports of devices about the heads and units they held, one number each (PLATON, PruneFL): both ends of it.
 
 On the device a trainer with a `ReportingContract` trains plainly, watches its steps, and sends the numbers with its
 update; on the server they are checked when they come in (`extra_tensors`) and read (`reported`).
@@ -55,7 +55,7 @@ class ReportingContract(SegmentContract):
 
 
 def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
-    """What a device says of the segments it held: their numbers through all blocks, and a value for each.
+    """A device's report on the segments it held: their numbers through all blocks, and a value for each.
 
     The values were checked when they came in (`ReportingContract.extra_tensors`).
     """

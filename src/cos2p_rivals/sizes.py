@@ -10,5 +10,5 @@ FLOAT = 4
 
 
 def scalars(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Of tensors of these shapes, all together."""
+    """Scalars of tensors of these shapes, all together."""
     return sum(map(math.prod, shapes.values()))

@@ -55,7 +55,7 @@ def split_off(strata: IntArray, count: int, rng: np.random.Generator) -> tuple[I
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Who each sample belongs to (a writer, a speaker): a number for each sample, a name for each number.
+    """The owner of each sample (a writer, a speaker): a number for each sample, a name for each number.
 
     Reads like a sequence of names, one for each sample, but is cheap to cut up for thousands of owners."""
 

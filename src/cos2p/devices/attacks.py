@@ -63,7 +63,7 @@ class AttackSettings(Settings):
         return name, float(strength or STRENGTHS.get(name, 1.0))
 
     def malicious(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Who of the fleet lies."""
+        """The malicious devices of the fleet."""
         if self.kind == "none":
             return ()
         if self.count > len(names):

@@ -126,7 +126,7 @@ def clean(folder: Path) -> Path:
     return folder
 
 
-# What each client's link carried: tensors, and everything on top of them.
+# Bytes that each client's link carried: tensors, and everything on top of them.
 
 
 PARTS = ("tensors_down", "tensors_up", "wire_down", "wire_up")

@@ -50,7 +50,7 @@ def export(trained: Trained, out: Path, form: str, overwrite: bool = False) -> P
 
 
 def _clear(folder: Path) -> None:
-    """What is hidden, such as a repository of the hub, stays."""
+    """Hidden files, such as a repository of the hub, stay."""
     for own in folder.glob("[!.]*"):
         shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
 

@@ -214,7 +214,7 @@ def trainer_class(name: str) -> type[Trainer]:
 
 
 def make_trainer(config: ModelConfig, order: Order) -> Trainer:
-    """Who does the work of this order."""
+    """The trainer that does the work of this order."""
     return trainer_class(order.trainer)(config, order)
 
 

@@ -55,7 +55,7 @@ def _download(name: str) -> Path:
 
 
 _KINDS: dict[str, type] = {"architectures": list, "id2label": dict, "layer_norm_eps": float, "rms_norm_eps": float}
-"""Of fields that are read in several places."""
+"""Defaults of fields that are read in several places."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _fleet(result: Mapping[str, Any]) -> str:
 
 
 def _set_fields(recipe: Recipe) -> str:
-    """What is not as by default; of a machine's own path the name, since a card goes elsewhere."""
+    """Fields that differ from the default; a path is its name alone, since a card goes elsewhere."""
     method = method_settings(recipe.method).model_dump(mode="json", exclude_defaults=True)
     values = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"method"})
     return tomli_w.dumps(_written({**values, "method": {"name": recipe.method["name"], **method}}, names=True))

@@ -124,7 +124,7 @@ class Aggregate:
     version: int
     """Number of the model it makes: `round + 1`."""
     clients: tuple[str, ...]
-    """Who reported, in the order of their first update."""
+    """Clients that reported, in the order of their first update."""
     updates: int
     """How many updates were merged; more than `len(clients)` when a client reported twice."""
 

@@ -88,7 +88,7 @@ class Again:
     rows: tuple[Row, ...]
     """Those that have more or fewer updates than in the first part."""
     where: Cells
-    """Who stands where at equal time; of the first part where it took the same updates."""
+    """The methods' figures at equal time; those of the first part where it took the same updates."""
     note: str
 
     @property

@@ -1,4 +1,4 @@
-"""Who trains which block when: does every round cover every block (the paper's N* ≥ 1)?
+"""Which device trains which block when: does every round cover every block (the paper's N* ≥ 1)?
 
 Full participation is assumed: in round q every device runs its q-th cycle.
 """

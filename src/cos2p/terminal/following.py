@@ -70,7 +70,7 @@ def detail_text(event: Event) -> str | None:
 
 
 def budget_text(event: Started) -> str | None:
-    """Who could train the whole model, if not all of them can."""
+    """Names of the devices that could train the whole model, if not all of them can."""
     if event.full_memory is None or not event.devices:
         return None
     memories = sorted(int(device["memory"]) for device in event.devices.values())

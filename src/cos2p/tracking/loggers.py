@@ -185,7 +185,7 @@ class TensorBoardLog:
 
         self._end()
         with explained(self.folder):
-            # What an earlier process wrote comes again, from the run's own log.
+            # The points of an earlier process come again, from the run's own log.
             for earlier in self.folder.glob("events.out.tfevents.*"):
                 earlier.unlink()
             self._writer = SummaryWriter(str(self.folder), flush_secs=10)

@@ -174,7 +174,7 @@ class RunSource:
             "devices": devices,
             "rounds": parts.rounds.rows,
             "evaluations": parts.evaluations.document(),
-            # Of a class: its name, test samples, those named right, how often it was named.
+            # A class: its name, test samples, those named right, how often it was named.
             "by_class": _by_class(result.get("by_class") or parts.figures.by_class, result.get("classes") or ()),
             "updates": parts.updates.rows,
             "lanes": parts.lanes.document(),
@@ -259,7 +259,7 @@ class RunSource:
             "verdict": _verdict(result or run.result() | {"method": facts.get("method")}),
             # Bytes to train the whole model.
             "full_memory": facts.get("full_memory", result.get("full_memory")),
-            # Of the test samples before anything trained.
+            # Scores on the test samples before anything trained.
             "base": rounded(run.base.get(run.score_name)),
             # Top-1 of the clients' own submodels on their own test part, averaged over their samples.
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),

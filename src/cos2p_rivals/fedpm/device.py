@@ -79,7 +79,7 @@ class SegmentScoreSettings(ScoreSettings, NetworkSettings):
 
 
 class ScoreContract(TaskContract):
-    """What both have in common: dense tensors come back as numbers, masks as bits."""
+    """The base of both: dense tensors come back as numbers, masks as bits."""
 
     settings: ScoreSettings
 
@@ -151,7 +151,7 @@ class ScoreTrainer(Trainer):
     contract: ScoreContract
     settings: ScoreSettings
     scores_of: dict[str, Tensor]
-    """What is trained next to the dense tensors, by name."""
+    """The tensors that train next to the dense ones, by name."""
 
     def optimizers(self) -> list[Optimizer]:
         steppers = super().optimizers()

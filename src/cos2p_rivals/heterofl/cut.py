@@ -71,7 +71,7 @@ def _sizes(config: ModelConfig) -> tuple[int, int, int]:
 
 
 def around(config: ModelConfig) -> tuple[int, int, int]:
-    """What the windows of a cut may be rolled around: residual width, inner entries or heads, units."""
+    """Axes that the windows of a cut may be rolled around: residual width, inner entries or heads, units."""
     return config.dim, config.groups if whole_heads(config) else config.heads * config.head_dim, config.mlp
 
 

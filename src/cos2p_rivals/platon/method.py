@@ -83,7 +83,7 @@ def remaining_share(progress: float, final_share: float, initial: float, final: 
 
 
 class Platon(WidthMethod):
-    """What both share: scores per client, and the choice of segments."""
+    """The base of both: scores per client, and the choice of segments."""
 
     trainers: ClassVar[tuple[type[Trainer], ...]] = (PlatonTrainer,)
     updates_per_version: ClassVar[Literal["all", "one"]] = "all"

@@ -84,7 +84,7 @@ class QuantContract(TaskContract):
         return side_shapes(quant_table(self.config, self.settings.bits, spec), self.config, spec)
 
     def code_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-        """What comes back as codes."""
+        """The tensors that come back as codes."""
         return code_shapes(self.config, spec) if self.settings.wire == "codes" else {}
 
     def code_bytes(self, spec: SubmodelSpec) -> int:
@@ -212,7 +212,7 @@ class QuantTrainer(Trainer):
         return Learned(delta, {"codes": pack_codes(codes, code_bits(coded, self.settings.bits))}, report)
 
     def _keep_residual(self, codes: Mapping[str, Tensor], end: Weights) -> None:
-        """What moved and is not in the codes."""
+        """The tensors that moved and are not in the codes."""
         bits = code_bits(codes, self.settings.bits)
         for name, values in codes.items():
             step, came = step_name(name, self.settings.bits), self.start[name]

@@ -10,7 +10,7 @@ from cos2p_rivals.qvit.wire import code_bits, code_shapes, step_name
 from cos2p_rivals.side_tensors import SideMerge
 
 LARGEST_STEP = 16.0
-"""Of the logarithm of a step, up or down; sensible ones are between −12 and 6."""
+"""Bound of the logarithm of a step, up or down; sensible ones are between −12 and 6."""
 
 
 class CodesMerge(SideMerge):

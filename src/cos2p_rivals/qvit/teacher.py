@@ -14,7 +14,7 @@ from cos2p_rivals.qvit.model import QuantTransformer
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the model as it came says of every training sample."""
+    """Outputs of the model as it came for every training sample."""
 
     answers: Tensor
     queries: list[Tensor]

@@ -184,7 +184,7 @@ class NormBound:
             insort(self._medians.setdefault(kind, []), median_low(sizes))
 
     def _forget(self, client: str) -> dict[str, list[float]]:
-        """What was known of a device."""
+        """Removes what is kept of a device, and returns it."""
         own = self._sizes.pop(client, {})
         for kind, sizes in own.items():
             medians = self._medians[kind]

@@ -18,7 +18,7 @@ TRIMMED = 0.25
 """Share that the trimmed mean leaves out at each end, at least one."""
 
 _STEPS = 24
-"""Of Weiszfeld's iteration: where most agree, each halves the distance to them."""
+"""Steps of Weiszfeld's iteration: where most agree, each halves the distance to them."""
 _TINY = 1e-30
 
 
@@ -54,7 +54,7 @@ def _geometric(stack: Tensor, held: Tensor) -> Tensor:
 
 
 def geometric_median(values: Tensor, weight: Tensor) -> Tensor:
-    """Of the first axis, row by row; what has no weight is not looked at."""
+    """The geometric median along the first axis; rows without weight do not count."""
     held, now = weight > 0, weight
     for _ in range(_STEPS):
         centre = (values * now).sum(0) / now.sum(0).clamp_min(_TINY)

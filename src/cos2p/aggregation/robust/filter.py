@@ -39,7 +39,7 @@ MOST_HELD = 32
 """Updates of a round that are kept; a larger round is compared and combined in groups of this many."""
 
 HELD_BYTES = 2**30
-"""What updates that wait for their round to close may take."""
+"""Bytes of updates that wait for their round to close."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Held:
     item: Contribution
     task: str
     version: int
-    """What it was trained from: kept as long as the update is."""
+    """The weights it was trained from, kept as long as the update is."""
     bounded: bool
     excess: float = 0.0
     """How many times as long as usual it came."""
@@ -94,7 +94,7 @@ class RobustFilter:
         self.excluded: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
         self.statistics = {final: StatisticsFilter() for final in (False, True)}
-        """Of the start's and of the final round's statistics."""
+        """One for the statistics of the start, one for those of the final round."""
         self._held: list[Held] = []
         self._last: dict[str, Tensor] = {}
         """A sample of the last update of each device, those heard last at the end; only where devices are compared."""
@@ -175,7 +175,7 @@ class RobustFilter:
         return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
 
     def _opinions(self, held: Sequence[Held], absurd: Sequence[float], merge: Merge, current: Weights) -> list[Opinion]:
-        """What to think of each of the round's updates. What is absurd is no evidence of where the fleet goes."""
+        """The standing of each of the round's updates. An absurd one is no evidence of where the fleet goes."""
         if self.settings.suspicion == "off":
             return [Opinion()] * len(held)
         believable = [
@@ -277,7 +277,7 @@ def _has_statistics(held: Held) -> bool:
 
 
 def _entry(held: Held) -> dict[str, Any]:
-    """What of it is not tensors."""
+    """The part of the state that is not tensors."""
     item = held.item
     return {
         "client": item.client,

@@ -64,14 +64,14 @@ def weigh(
 
 
 def _shorten(deltas: Sequence[Weights], trust: Sequence[float]) -> None:
-    """What is doubted counts less. Where a tensor's place in the model is known, the others' word comes instead."""
+    """A doubted update counts less. Where a tensor's place in the model is known, the others' word comes instead."""
     for delta, share in zip(deltas, trust, strict=True):
         if share < 1.0:
             delta |= {name: tensor * share for name, tensor in delta.items()}
 
 
 def _stacks(items: Sequence[Contribution], merge: Merge, current: Weights) -> Iterator[Stack]:
-    """Of every tensor whose place in the model is known."""
+    """For every tensor whose place in the model is known."""
     places: list[Mapping[str, Place]] = [merge.places(item) for item in items]
     for name in dict.fromkeys(name for item in items for name in item.delta):
         who = [n for n, item in enumerate(items) if name in item.delta and name in places[n] and name in current]

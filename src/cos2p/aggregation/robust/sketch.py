@@ -19,7 +19,7 @@ from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 
 SCALARS = 2**17
-"""Of a model that has no more, all are looked at."""
+"""A model with no more scalars is compared on all of them."""
 
 
 class Sampler:

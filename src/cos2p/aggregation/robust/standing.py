@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 KEPT = 0.9
-"""Of older evidence, each round."""
+"""The share of older evidence that stays, each round."""
 FAINT = 0.15
 """Below this the fleet agrees no more than chance would have it; one update counts once, four twice."""
 OPPOSED, FULL = -0.4, -0.2
@@ -48,7 +48,7 @@ DEVICES = 64
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y, and how many these are."""
+    """Two devices compared on the scalars that both hold: x·y, x·x and y·y, and the number of scalars."""
 
     xy: float
     xx: float
@@ -73,7 +73,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What is thought of a device."""
+    """The standing of a device."""
 
     trust: float = 1.0
     """How much of its update counts, 0 to 1."""
@@ -121,7 +121,7 @@ class Standing:
         self._pairs = {pair: evidence for pair, evidence in self._pairs.items() if name not in pair}
 
     def opinions(self) -> dict[str, Opinion]:
-        """Of every device that is known. While the fleet hardly agrees with itself all are believed."""
+        """The standing of every known device. While the fleet hardly agrees with itself all are believed."""
         names = sorted(self._seen)
         if len(names) < FEWEST:
             return {}

@@ -29,7 +29,7 @@ ABSURD = 3.0
 WIDE = 2.0
 """Scatter and lengths may be so many times the usual."""
 KEPT_BYTES = 2**28
-"""What may be remembered of devices to compare later ones with."""
+"""Bytes that may be kept of devices to compare later ones with."""
 
 
 def is_statistics(extras: Mapping[str, Tensor]) -> bool:
@@ -50,7 +50,7 @@ class Bounded:
 
 @dataclass
 class StatisticsFilter:
-    """Of statistics about the same features: those of the start, or those of the final round."""
+    """State about the same features: those of the start, or those of the final round."""
 
     known: dict[str, Weights] = field(default_factory=dict)
     """Counts and sums of devices that reported earlier, as they counted."""

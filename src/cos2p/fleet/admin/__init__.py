@@ -1,1 +1,1 @@
-"""Who starts runs and looks after them: kits for every machine, submitting, following, status."""
+"""Commands of those who start runs and look after them: kits for every machine, submitting, following, status."""

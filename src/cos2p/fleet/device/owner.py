@@ -28,7 +28,7 @@ from cos2p.units import format_bytes, parse_bytes
 OWNER_FILE = "owner.toml"
 
 TEMPLATE = """\
-# What this device accepts. The file belongs to the device's owner; what it does not allow is refused, by name.
+# Rules of this device. The file belongs to the device's owner; what it does not allow is refused, by name.
 
 [accept]
 # methods = ["cos2p"]                          # names; without the line: any that is installed

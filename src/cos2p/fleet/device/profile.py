@@ -35,7 +35,7 @@ NAME = "this-device"
 @dataclass(frozen=True)
 class Profile:
     trains: str
-    """What the plan lets it train, in words."""
+    """The part that trains by the plan, in words."""
     memory: int
     """Bytes training may take."""
     peak: int
@@ -48,7 +48,7 @@ class Profile:
     flops: float
     """FLOP/s in training."""
     accelerator: str
-    """What it was measured on."""
+    """The processor or GPU that was measured."""
 
 
 def profile(
@@ -121,7 +121,7 @@ def write_device(found: Profile, path: Path) -> None:
 
 
 def read_device(path: Path) -> dict[str, Any]:
-    """What `write_device` wrote; ConfigError unless it has a memory and a speed."""
+    """The figures of a device.toml; ConfigError unless it has a memory and a speed."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -143,7 +143,7 @@ class _Device:
             "idle": own_bytes(os.getpid()),
             "limit": limit,
             "device": self.device.type,
-            # What tasks are cut to: a GPU needs some of it besides the tensors.
+            # Tasks are cut to this: a GPU needs some of it besides the tensors.
             "memory": for_tensors(setup.memory, self.device) if setup.memory else 0,
         }
 

@@ -39,7 +39,7 @@ TWIN_SECONDS = 5 * HEARTBEAT_SECONDS
 
 
 class Register:
-    """Who may come in: decisions and their memory, without NVFlare."""
+    """Access to the server: decisions and their memory, without NVFlare."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STATE

@@ -39,7 +39,7 @@ from cos2p.fleet.wire import CHUNK_BYTES, HEAD_VALUES, Head
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
 POLLS_A_SECOND = 100.0
-"""Of all devices together that wait for a task: a tenth of the server's core (docs/results/growth.md)."""
+"""Questions a second of all devices that wait for a task: a tenth of the server's core (docs/results/growth.md)."""
 SKEW_SECONDS = 300.0
 """Clocks of two machines that differ by more are worth a word."""
 

@@ -82,7 +82,7 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
             # Nothing that travels is larger than a chunk: more is refused before a buffer is made for it.
             "max_message_size": MESSAGE_BYTES,
             "streaming_max_blob_size": MESSAGE_BYTES,
-            # What is not confirmed by then is sent again; after the 5 s of NVFlare a slow link carries all twice.
+            # Messages not confirmed by then are sent again; after the 5 s of NVFlare a slow link carries all twice.
             "streaming_retry_wait": RESEND_SECONDS,
             "streaming_retry_timeout": 4 * RESEND_SECONDS,
             "allow_adhoc_conns": False,  # every message passes the server, which checks who sent it

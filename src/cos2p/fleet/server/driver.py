@@ -313,7 +313,7 @@ class Driver(Session):
     # ------------------------------------------------------------ who is here
 
     def _member(self, ready: Ready) -> Member | Unfit:
-        """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
+        """The server's record of this client; or why it cannot take part, which is no reason to end the run."""
         self._bases[ready.client] = ready.facts.base
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
