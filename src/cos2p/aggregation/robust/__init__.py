@@ -1,5 +1,5 @@
-"""The robust filter keeps a malicious device from the model, whatever the method. It stands between the update reader and
-the merge:
+"""The robust filter keeps a malicious device from the model, whatever the method. It stands between the update
+reader and the merge:
 
     bound       no segment's step is much larger than what the fleet's usually are
     standing    whose updates keep pointing elsewhere counts less
