@@ -6,6 +6,7 @@ update again. When its kit has a file `command`, it has the victim delete its da
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from nvflare.private.admin_defs import Message as Command
 
 from cos2p.fleet.nvflare.executor import FleetExecutor
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
-from cos2p.fleet.spool import Notice, digest_of
+from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import CHUNK_BYTES
 
 VICTIM = "dev-1"
@@ -37,7 +38,7 @@ class Tricks:
         return self.link.ask("push", notice.to_dict() | {"offset": offset}, body, idle=5.0)
 
     def all_of_them(self) -> None:
-        small = Notice(self.task, 10, digest_of(b"0123456789"))
+        small = Notice(self.task, 10, hashlib.sha256(b"0123456789").hexdigest())
         self.attempt("never given", lambda: self.push(Notice("dev-2#99", 10, small.digest), b"0123456789"))
         self.attempt("another's task", lambda: self.push(Notice(f"{VICTIM}#0", 10, small.digest), b"0123456789"))
         self.attempt("another's payload", lambda: self.link.ask("pull", {"task": f"{VICTIM}#0", "offset": 0}))
@@ -75,7 +76,7 @@ def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
         tricks.all_of_them()
         _write(corrupted, tricks.reported | {"task": task})
         # and at last an update that ends in the middle, announced as if it were whole
-        half = Notice(task, 1000, digest_of(b"x" * 1000))
+        half = Notice(task, 1000, hashlib.sha256(b"x" * 1000).hexdigest())
         tricks.push(half, b"x" * 500)
         return {"sent": half.to_dict(), "numbers": {}}
     if not kept.exists():
@@ -87,7 +88,10 @@ def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
     if not replayed.exists():
         tricks = Tricks(self._link, task)
         data, before = kept.read_bytes(), json.loads(kept.with_suffix(".task").read_text())["task"]
-        tricks.attempt("replayed", lambda: tricks.push(Notice(before, len(data), digest_of(data)), data[:CHUNK_BYTES]))
+        tricks.attempt(
+            "replayed",
+            lambda: tricks.push(Notice(before, len(data), hashlib.sha256(data).hexdigest()), data[:CHUNK_BYTES]),
+        )
         _write(replayed, tricks.reported | {"task": task})
         return {"sent": self._send(task, kept).to_dict(), "numbers": {}}  # under the new task's name
     return _honest(self, order)

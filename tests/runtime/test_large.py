@@ -13,10 +13,8 @@ from cos2p.messages.envelope import mapped
 from cos2p.runtime.simulation import run
 from cos2p.server.protocol import TimerFired
 from cos2p.server.server import Server
-from cos2p.submodel import native
-from tests.runtime.played import answer, join_all, notes, sent, server
+from tests.runtime.played import answer, join_all, sent, server
 from tests.runtime.small import small
-from tests.submodel.native import counting
 from tests.tiny import copy, read_update, same
 
 
@@ -51,18 +49,6 @@ def test_the_same_versions_bit_for_bit(method: str, tmp_path: Path, monkeypatch:
     for one, other in zip(plain, two_rounds(played), strict=True):
         assert same(one, other)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_on_disk_is_not_read_to_see_how_far_the_last_round_went(large: None, tmp_path: Path) -> None:
-    """It was measured when that round was closed: late updates had come before."""
-    played, passes = server(), counting()
-    played.versions.spool = tmp_path
-    with native.using(passes):
-        two_rounds(played)
-        assert passes.compared  # the first that was late
-        passes.compared.clear()
-        (note,) = notes(played.receive("pi-0", answer(played, "pi-0")), "merged")
-    assert (note["staleness"], passes.compared) == (1, [])
 
 
 def test_a_version_is_not_changed_by_the_round_that_follows(large: None) -> None:
