@@ -162,7 +162,7 @@ def owner(tmp_path: Path, text: str) -> OwnerFile:
 
 def test_the_file_that_kits_bring_allows_what_no_file_allows(tmp_path: Path) -> None:
     assert owner(tmp_path, TEMPLATE) == OwnerFile() == OwnerFile.read(tmp_path / "none")
-    text = "\n".join(line.removeprefix("# ") for line in TEMPLATE.splitlines() if not line.startswith("# What"))
+    text = "\n".join(line.removeprefix("# ") for line in TEMPLATE.splitlines() if not line.startswith("# Rules"))
     read = owner(tmp_path, text)  # every line that is commented out is one that works
     assert read.spend == Spend(memory=2 * 2**30, disk=10**9, seconds_per_day=3600, bytes_per_day=2 * 10**9, epsilon=8)
     assert read.accept.methods == ("cos2p",)
