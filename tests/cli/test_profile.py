@@ -28,6 +28,17 @@ def test_one_task_is_trained_and_its_figures_kept(tiny: Path, tmp_path: Path) ->
     assert kept["accelerator"] == "cpu"
 
 
+def test_a_private_recipe_leaves_no_account_behind(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    private = ["privacy.noise=local", "privacy.multiplier=2.0"]
+    code, _, err = cli(
+        tiny, "--method", "fedrolex", "--samples", "20", *(word for change in private for word in ("--set", change))
+    )
+    assert code == 0, err
+    assert [file.name for file in (tmp_path / "here").iterdir()] == ["device.toml"]
+
+
 def test_what_does_not_fit_is_refused(tiny: Path) -> None:
     code, _, err = cli(tiny, "--memory", "10kB")
     assert code == BudgetError.exit_code

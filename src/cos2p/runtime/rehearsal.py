@@ -28,7 +28,7 @@ MOST = 64
 _EFFICIENCY = 0.45
 """The share of a large matrix product's speed that training reaches; roughly."""
 START, _TASK = 4.0, 0.06
-"""Seconds until the processes have begun, and seconds that a task takes beside its arithmetic."""
+"""Seconds until the processes have begun, and seconds that a task takes next to its arithmetic."""
 
 
 @dataclass(frozen=True)

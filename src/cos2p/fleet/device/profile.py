@@ -74,17 +74,19 @@ def profile(
     (member,) = run_setup.context.members.values()
     order = first_training_orders(server, member.name)[0]
     contract, plan = make_contract(run_setup.config, order), plan_of(server.method, member, server.weights)
-    setup = Setup(
-        name=member.name,
-        recipe=run_setup.recipe.model_dump(mode="json"),
-        config=run_setup.config.to_dict(),
-        classes=list(run_setup.bundle.class_names),
-        trust_paths=True,
-        memory=memory,
-        threads=threads,
-        accelerator=str(device),
-    )
     with tempfile.TemporaryDirectory() as folder:
+        setup = Setup(
+            name=member.name,
+            recipe=run_setup.recipe.model_dump(mode="json"),
+            config=run_setup.config.to_dict(),
+            classes=list(run_setup.bundle.class_names),
+            trust_paths=True,
+            memory=memory,
+            threads=threads,
+            accelerator=str(device),
+            kit=folder,  # an account of local privacy is not the device's own
+            run="profile",
+        )
         files = Job(*(str(Path(folder, "run", name)) for name in ("task", "update", "remembered")))
         Path(files.task).parent.mkdir()
         server.orders.write_task(order, Path(files.task))
