@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -195,16 +195,16 @@ def _top1(results: list[dict[str, Any]]) -> str:
     return f"{middle:.1f} ± {half:.1f}" if len(results) == len(SEEDS) else f"{middle:.1f}"
 
 
-def write_page(records: Path) -> None:
-    """The tables between their marks on the page beside the records, and the picture of them."""
+def write_page(records: Path, tables: Mapping[str, Callable[[Path], str]]) -> None:
+    """The tables between their marks on the page next to the records, and the picture of them."""
     from tools.result_pictures import PICTURES, SHOWN, draw
 
     page = records.with_suffix(".md")
     text = page.read_text(encoding="utf-8")
-    for mark, table in (("plans", plans_tables), ("rates", rates_tables)):
+    for mark, table in tables.items():
         text = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", rf"\1\n{table(records)}\n\n\2", text, flags=re.DOTALL)
     page.write_text(text, encoding="utf-8")
-    (PICTURES / "automatic.svg").write_text(draw(page, SHOWN["automatic"]), encoding="utf-8")
+    (PICTURES / f"{page.stem}.svg").write_text(draw(page, SHOWN[page.stem]), encoding="utf-8")
 
 
 def main() -> None:
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="recipes (of rates: recipe-method) that contain this")
     options = parser.parse_args()
     if options.what == "tables":
-        write_page(options.records)
+        write_page(options.records, {"plans": plans_tables, "rates": rates_tables})
         return
     options.records.mkdir(parents=True, exist_ok=True)
     todo = plans(options.only) if options.what == "plans" else rates(options.only, options.records)

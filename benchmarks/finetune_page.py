@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.automatic import SEEDS
+from benchmarks.automatic import SEEDS, write_page
 from benchmarks.finetune import PEFT
 from cos2p.numerics.metrics import mean_interval
 
@@ -65,17 +64,9 @@ def _row(title: str, runs: list[dict[str, Any]], memory: str) -> str:
 
 
 def main() -> None:
-    from tools.result_pictures import PICTURES, SHOWN, draw
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, required=True)
-    records = parser.parse_args().records
-    page = records.with_suffix(".md")
-    text = page.read_text(encoding="utf-8")
-    for mark, table in (("job", job_table), ("tasks", task_tables)):
-        text = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", rf"\1\n{table(records)}\n\n\2", text, flags=re.DOTALL)
-    page.write_text(text, encoding="utf-8")
-    (PICTURES / "finetune.svg").write_text(draw(page, SHOWN["finetune"]), encoding="utf-8")
+    write_page(parser.parse_args().records, {"job": job_table, "tasks": task_tables})
 
 
 if __name__ == "__main__":
